@@ -221,9 +221,9 @@ def samples(run: Run, alone: Run, count, steps):
     for rank, batches in enumerate(whole):
         places = {tuple(ids): place for place, ids in enumerate(batches)}
         done = set()
-        for sitting in record(run, rank):
+        for attempt in record(run, rank):
             # What is read ahead of the end is in no batch of the run left alone.
-            found = [places[ids] for ids in map(tuple, sitting) if ids in places]
+            found = [places[ids] for ids in map(tuple, attempt) if ids in places]
             if found != [*range(min(found, default=0), max(found, default=-1) + 1)]:
                 return f"rank {rank} has left out a batch, or read one twice"
             done |= set(found)
@@ -237,7 +237,7 @@ def samples(run: Run, alone: Run, count, steps):
 
 
 def record(run: Run, rank):
-    """The batches that a rank has read, by its sittings."""
+    """The batches that a rank has read, by its attempts."""
     files = run.read.glob(f"{rank}-*")
     return [[json.loads(x) for x in f.read_text().split("\n")[:-1]] for f in files]
 

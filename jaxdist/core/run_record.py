@@ -33,7 +33,7 @@ class Run:
     frozen_parameters: int = 0
     """Numbers of its parameters that are not trained."""
     steps: int = 0
-    """Optimizer steps since the very start, earlier sittings included."""
+    """Optimizer steps since the very start, earlier attempts included."""
     skipped: int = 0
     """Of these, steps that changed nothing: their gradient was not finite."""
     accuracy: float | None = None
@@ -62,11 +62,11 @@ class Run:
     step_s_p95: float = 0.0
     """95th percentile of the same."""
     wall_s: float = 0.0
-    """Seconds from the start of the command to its end, this sitting."""
+    """Seconds from the start of the command to its end, this attempt."""
     first_step_s: float = 0.0
     """Seconds from the start of the command to the first finished step."""
     phases_s: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by phase, this sitting; the sum is `wall_s`."""
+    """Seconds by phase, this attempt; the sum is `wall_s`."""
     bytes_by_collective: Mapping[str, int] = field(default_factory=dict)
     """Bytes each device sends a step, by `collective, axis`: the plan's ledger."""
     collectives: Sequence[Mapping[str, Any]] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Run:
     memory_bytes: int = 0
     """Memory a device needs for the step: arguments, outputs and temporaries."""
     resumed_at: int | None = None
-    """Step this sitting started from, when it resumed."""
+    """Step this attempt started from, when it resumed."""
     checkpoint: int | None = None
     """Newest checkpoint's step."""
     best: BestCheckpoint | None = None

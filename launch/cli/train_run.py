@@ -257,7 +257,7 @@ def _print_finished(asked: "ResolvedRequest", as_json: bool) -> None:
         print_json(asdict(record))
         return
     out = console()
-    # The time is that of its last sitting, which was not this one.
+    # The time is that of its last attempt, which was not this one.
     came = outcome_line(replace(record, wall_s=0.0)).removeprefix("done").strip()
     text = f"finished  run {folder.name} at step {format_count(record.steps)}: {came}"
     out.print(wrap_hanging(text, 10, out.width), crop=False)

@@ -29,7 +29,7 @@ from jaxdist.launch.terminal.run_summary import phases_by_size
 _PART_NAMES: Final = {
     "compute": "steps that count",
     "lost": "steps done again",
-    "restart": "between sittings",
+    "restart": "between attempts",
     "new plan": "for a new plan",
     "other": "in no phase",
 }
@@ -39,7 +39,7 @@ _PART_FILLS: Final = {"lost": "lost", "restart": "restart", "new plan": "restart
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRow:
-    """A sitting, as a row of the table."""
+    """An attempt, as a row of the table."""
 
     began: str
     steps: str
@@ -50,7 +50,7 @@ class AttemptRow:
 
 @dataclass(frozen=True, kw_only=True)
 class GoodputSection:
-    """What the section shows of a run of several sittings."""
+    """What the section shows of a run of several attempts."""
 
     whole: Markup
     rest: BarChart | None
@@ -58,7 +58,7 @@ class GoodputSection:
 
 
 def wall_time_charts(run: Run) -> tuple[Markup | None, BarChart | None]:
-    """Draw the wall time of the last sitting as one bar, and as a bar for each phase.
+    """Draw the wall time of the last attempt as one bar, and as a bar for each phase.
 
     Returns:
         The bar in the order of the phases, the chart longest first; None for either
@@ -95,23 +95,23 @@ def goodput_caption(record: RunData) -> Markup:
     share, wall = format_percent(found.fraction), format_duration(found.wall_s)
     if found.attempts == 1:
         text = (
-            "<b>{}</b> of {} went into steps that count, in one sitting: nothing was "
+            "<b>{}</b> of {} went into steps that count, in one attempt: nothing was "
             "done again."
         )
         return Markup(text).format(share, wall)
     parts = _parts_s(record)
     between = parts.get("restart", 0.0) + parts.get("new plan", 0.0)
     text = (
-        "<b>{}</b> of {} in {} sittings went into steps that count. The time between "
-        "sittings took {}, steps done again {}."
+        "<b>{}</b> of {} in {} attempts went into steps that count. The time between "
+        "attempts took {}, steps done again {}."
     )
     rest = (format_percent(s / found.wall_s) for s in (between, parts.get("lost", 0.0)))
     return Markup(text).format(share, wall, found.attempts, *rest)
 
 
 def goodput_section(record: RunData) -> GoodputSection | None:
-    """Return what is shown of a run of several sittings; None of any other."""
-    # One sitting loses nothing: its phases are already in the section on time.
+    """Return what is shown of a run of several attempts; None of any other."""
+    # One attempt loses nothing: its phases are already in the section on time.
     if record.goodput.attempts < 2:
         return None
     parts, wall = _parts_s(record), record.goodput.wall_s
@@ -127,9 +127,9 @@ def goodput_section(record: RunData) -> GoodputSection | None:
     told = ", ".join(f"{one.title} {format_percent(one.size / wall)}" for one in whole)
 
     lines, gap = [], ""
-    for one, after in zip_longest(record.sittings, record.sittings[1:]):
+    for one, after in zip_longest(record.attempts, record.attempts[1:]):
         plan = _next_plan(record, one)
-        # A sitting that saved its last step, as at SIGTERM, leaves none to do again.
+        # An attempt that saved its last step, as at SIGTERM, leaves none to do again.
         ran = one.first_step is not None
         ended = "went down" if one.lost_steps else "saved its last step"
         if not ran:
@@ -146,7 +146,7 @@ def goodput_section(record: RunData) -> GoodputSection | None:
             ended=ended,
         )
         lines.append(row)
-        # Clocks of two hosts may differ by more than the time between their sittings.
+        # Clocks of two hosts may differ by more than the time between their attempts.
         gap = format_duration(max(0.0, after.start - one.end)) if after else ""
     return GoodputSection(
         whole=stacked_bar(f"Wall time: {told}", whole),
@@ -161,7 +161,7 @@ def _parts_s(record: RunData) -> dict[str, float]:
     # Gaps that a change of plan made are taken out of the time of all gaps.
     replans = sum(
         max(0.0, after.start - before.end)
-        for before, after in pairwise(record.sittings)
+        for before, after in pairwise(record.attempts)
         if _next_plan(record, before) is not None
     )
     if replans:
@@ -175,11 +175,11 @@ def _parts_s(record: RunData) -> dict[str, float]:
     return {name: parts[name] for name in known if parts[name] > 0}
 
 
-def _next_plan(record: RunData, sitting: RunAttempt) -> str | None:
-    """Return the plan for which a sitting ended; None where it ended otherwise."""
+def _next_plan(record: RunData, attempt: RunAttempt) -> str | None:
+    """Return the plan for which an attempt ended; None where it ended otherwise."""
     for change in record.changes:
-        # The decision may be logged just after the sitting's last phase has ended.
-        if change.changed and sitting.start <= change.time <= sitting.end + 1:
+        # The decision may be logged just after the attempt's last phase has ended.
+        if change.changed and attempt.start <= change.time <= attempt.end + 1:
             return change.new
     return None
 
@@ -187,7 +187,7 @@ def _next_plan(record: RunData, sitting: RunAttempt) -> str | None:
 _STEPS_SHOWN: Final = 20
 """Steps after a change whose median is shown."""
 _WARMUP_STEPS: Final = 3
-"""First steps of a sitting, which are longer than the others."""
+"""First steps of an attempt, which are longer than the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,9 +225,9 @@ def replan_rows(record: RunData) -> list[ReplanRow]:
         after = None
         if change.changed:
             plans = f"{change.old} to {change.new}"
-            # The change was decided in the sitting before: the first one that starts
+            # The change was decided in the attempt before: the first one that starts
             # later and makes a step runs under the new plan.
-            begun = (s.first_step for s in record.sittings if s.start >= change.time)
+            begun = (s.first_step for s in record.attempts if s.start >= change.time)
             first = next((step for step in begun if step is not None), None)
             if first is not None:
                 # First steps set up connections and are longer than all others.

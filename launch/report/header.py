@@ -50,7 +50,7 @@ def header_facts(record: RunData) -> dict[str, str]:
         result = f"no summary: still running, or killed at step {run.steps:,}"
         result += f"; last seen in {during}" if during else ""
 
-    # From when to when is over all sittings, the wall time that of the last one.
+    # From when to when is over all attempts, the wall time that of the last one.
     times = [row["time"] for row in (*record.train, *record.tests) if row.get("time")]
     times += [s["start"] for s in record.spans]
     times += [s["start"] + s["seconds"] for s in record.spans]

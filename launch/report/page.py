@@ -338,7 +338,7 @@ def write_report(folder: Path) -> Path:
         "configuration": config_caption(record),
     }
     wall_time, phases = goodput.wall_time_charts(run)
-    changes, sittings = goodput.replan_rows(record), goodput.goodput_section(record)
+    changes, attempts = goodput.replan_rows(record), goodput.goodput_section(record)
     drawn = {
         "learning": True,
         "samples": samples,
@@ -351,7 +351,7 @@ def write_report(folder: Path) -> Path:
         "changes": changes,
         "scaling": scaling,
         "shuffle": mixing,
-        "goodput": sittings,
+        "goodput": attempts,
         "checkpoints": record.resumes,
         "configuration": True,
     }
@@ -382,7 +382,7 @@ def write_report(folder: Path) -> Path:
         "changes": changes,
         "scaling": scaling,
         "mixing": mixing,
-        "sittings": sittings,
+        "attempts": attempts,
         "history": history_rows(record),
         "beside": beside,
         "pipeline": pipeline,

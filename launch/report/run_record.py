@@ -98,8 +98,8 @@ class RunData:
     compared: JsonRow | None = None
     """The run compared with its prediction; None where it has gone on since."""
     goodput: Goodput = field(default_factory=lambda: Goodput(attempts=0, wall_s=0.0))
-    """Where the time of all its sittings went."""
-    sittings: tuple[RunAttempt, ...] = ()
+    """Where the time of all its attempts went."""
+    attempts: tuple[RunAttempt, ...] = ()
     """Each time that the run was started."""
     changes: tuple[PlanChange, ...] = ()
     """Drifts of its step time, and what came of them."""
@@ -191,7 +191,7 @@ def read_run_data(folder: Path) -> RunData:
         tuple(row for _, row in sorted({row["step"]: row for row in kind}.items()))
         for kind in (steps, [row for row in rows if row["kind"] == "test"])
     )
-    sittings = list_attempts(spans.rows)
+    attempts = list_attempts(spans.rows)
     lock = _read_lock(files.config_lock)
     # The plan file is written before the first step, the summary after the last one:
     # of each the other may be missing, or cut off by the end of the process.
@@ -222,7 +222,7 @@ def read_run_data(folder: Path) -> RunData:
         plan=plan,
         train=train,
         tests=tests,
-        resumes=_find_resumes(sittings, steps),
+        resumes=_find_resumes(attempts, steps),
         spans=ended,
         values=lock.values,
         packages=lock.packages,
@@ -230,7 +230,7 @@ def read_run_data(folder: Path) -> RunData:
         unreadable=metrics.unreadable + spans.unreadable,
         compared=compared if current else None,
         goodput=compute_goodput(spans.rows),
-        sittings=sittings,
+        attempts=attempts,
         history=lock.attempts,
         changes=changes,
         mixed=read_json_object(files.shuffle_quality),
@@ -298,24 +298,24 @@ def _sample_count(fingerprint: str) -> int:
 
 
 def _find_resumes(
-    sittings: Sequence[RunAttempt], steps: Sequence[JsonRow]
+    attempts: Sequence[RunAttempt], steps: Sequence[JsonRow]
 ) -> tuple[JsonRow, ...]:
     """Return a row a resume: the step it went on from, the time, the steps done again.
 
     Args:
-        sittings: each time that the run was started.
+        attempts: each time that the run was started.
         steps: rows of the steps, in the order of the file.
     """
     # A run that resumes drops the rows of the steps that it does again: only its spans
     # keep both. A run without spans is known by step numbers that fall back.
-    if len(sittings) > 1:
+    if len(attempts) > 1:
         return tuple(
             {
                 "step": after.first_step - 1,
                 "time": after.start,
                 "again": before.lost_steps,
             }
-            for before, after in pairwise(sittings)
+            for before, after in pairwise(attempts)
             if after.first_step is not None
         )
     return tuple(
@@ -341,7 +341,7 @@ def _estimate_summary(
     values: Mapping[str, Mapping[str, Any]],
 ) -> JsonRow:
     """Say what a summary would, from the lines of a run that never wrote one."""
-    # Of all sittings: a summary, which has those of the last one, was never written.
+    # Of all attempts: a summary, which has those of the last one, was never written.
     phases: dict[str, float] = {}
     for span in spans:
         phases[span["name"]] = phases.get(span["name"], 0.0) + span["seconds"]

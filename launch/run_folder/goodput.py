@@ -1,8 +1,8 @@
 """Goodput: the share of a run's wall clock that its final state is made of.
 
-sitting 1   compile, steps 1 ... 7, killed        steps 6 and 7 are lost
+attempt 1   compile, steps 1 ... 7, killed        steps 6 and 7 are lost
             (nothing runs)                        restart
-sitting 2   compile, restore, steps 6 ... 60      goodput: steps 1 ... 5 and 6 ... 60
+attempt 2   compile, restore, steps 6 ... 60      goodput: steps 1 ... 5 and 6 ... 60
 """
 
 from collections import defaultdict
@@ -18,15 +18,15 @@ SpanRow = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Goodput:
-    """Where the wall clock of all sittings of a run went, in seconds."""
+    """Where the wall clock of all attempts of a run went, in seconds."""
 
     attempts: int
     """Times that the run was started."""
     wall_s: float
-    """From the first phase of the first sitting to the end of the last one."""
+    """From the first phase of the first attempt to the end of the last one."""
     phases_s: Mapping[str, float] = field(default_factory=dict)
     """By phase; `lost` is computing that was done again, `restart` the time between
-    two sittings. What is missing to the wall clock was in no phase."""
+    two attempts. What is missing to the wall clock was in no phase."""
 
     @property
     def fraction(self) -> float:
@@ -41,7 +41,7 @@ class Goodput:
         return (
             f"goodput   {format_percent(self.fraction)} of "
             f"{format_duration(self.wall_s)} in "
-            f"{self.attempts} sittings: {parts}"
+            f"{self.attempts} attempts: {parts}"
         )
 
 
@@ -58,7 +58,7 @@ class RunAttempt:
     last_step: int | None
     """The last one."""
     lost_steps: int
-    """Of its steps, those that a later sitting made again."""
+    """Of its steps, those that a later attempt made again."""
 
 
 def compute_goodput(spans: Sequence[SpanRow]) -> Goodput:
@@ -67,25 +67,25 @@ def compute_goodput(spans: Sequence[SpanRow]) -> Goodput:
     Args:
         spans: rows of `spans.jsonl`, in their order.
     """
-    sittings = _completed_spans(spans)
-    if not sittings:
+    attempts = _completed_spans(spans)
+    if not attempts:
         return Goodput(attempts=0, wall_s=0.0)
-    last = _last_attempt_by_step(sittings)
+    last = _last_attempt_by_step(attempts)
     parts: dict[str, float] = defaultdict(float)
-    # What a later sitting computed again, from an older checkpoint, is lost.
-    for number, one in enumerate(sittings):
+    # What a later attempt computed again, from an older checkpoint, is lost.
+    for number, one in enumerate(attempts):
         for row in one:
             again = row["name"] == "compute" and last[row["step"]] > number
             parts["lost" if again else row["name"]] += row["seconds"]
-    for before, after in pairwise(sittings):
-        # Two sittings may be on two hosts whose clocks differ.
+    for before, after in pairwise(attempts):
+        # Two attempts may be on two hosts whose clocks differ.
         parts["restart"] += max(0.0, after[0]["start"] - _end_time(before))
-    wall = _end_time(sittings[-1]) - sittings[0][0]["start"]
-    return Goodput(attempts=len(sittings), wall_s=wall, phases_s=dict(parts))
+    wall = _end_time(attempts[-1]) - attempts[0][0]["start"]
+    return Goodput(attempts=len(attempts), wall_s=wall, phases_s=dict(parts))
 
 
 def list_attempts(spans: Sequence[SpanRow]) -> tuple[RunAttempt, ...]:
-    """Return the sittings of a run, in their order.
+    """Return the attempts of a run, in their order.
 
     Args:
         spans: rows of `spans.jsonl`, in their order.
@@ -108,21 +108,21 @@ def list_attempts(spans: Sequence[SpanRow]) -> tuple[RunAttempt, ...]:
 
 
 def _completed_spans(spans: Sequence[SpanRow]) -> list[list[SpanRow]]:
-    """Return the phases that ended, by sitting; each sitting has its beginning."""
-    sittings: list[list[SpanRow]] = [[]]
+    """Return the phases that ended, by attempt; each attempt has its beginning."""
+    attempts: list[list[SpanRow]] = [[]]
     for row in spans:
-        # Each sitting compiles before its first step, and says so when it begins to:
-        # that row is the only mark between two sittings.
+        # Each attempt compiles before its first step, and says so when it begins to:
+        # that row is the only mark between two attempts.
         if row["name"] == "compile" and row["step"] == 0 and "begin" in row:
-            # A sitting that is killed in its compile leaves nothing else.
-            sittings.append([{**row, "seconds": 0.0}])
+            # An attempt that is killed in its compile leaves nothing else.
+            attempts.append([{**row, "seconds": 0.0}])
         elif "seconds" in row:
-            sittings[-1].append(row)
-    return [rows for rows in sittings if rows]
+            attempts[-1].append(row)
+    return [rows for rows in attempts if rows]
 
 
 def _last_attempt_by_step(attempts: Sequence[Sequence[SpanRow]]) -> dict[int, int]:
-    """Return the number of the sitting that made a step last, by step."""
+    """Return the number of the attempt that made a step last, by step."""
     return {
         row["step"]: number
         for number, one in enumerate(attempts)

@@ -41,7 +41,7 @@ class StatusRecord:
 
     state: str
     """`going`, `done`, `stopped` (asked to end), or `failed`."""
-    sitting: int
+    attempt: int
     """How often the run was started."""
     steps: int
     """Steps of the whole run."""
@@ -52,7 +52,7 @@ class StatusRecord:
     host: str
     """Machine of process 0."""
     began: float
-    """When this sitting did, Unix seconds of that machine."""
+    """When this attempt did, Unix seconds of that machine."""
     processes: Mapping[int, ProcessStatus] = field(default_factory=dict)
     """By rank, as far as they have said anything."""
 
@@ -148,7 +148,7 @@ def read_run_status(folder: RunFolder) -> RunStatus:
         **found,
         state=state,
         steps=news.steps,
-        restarts=news.sitting - 1,
+        restarts=news.attempt - 1,
         count=news.count,
         processes=news.processes,
     )
@@ -181,6 +181,9 @@ def read_status_record(path: Path) -> StatusRecord | None:
     found = read_json_object(path)
     if found is None:
         return None
+    # What runs of older versions have written.
+    if "sitting" in found:
+        found["attempt"] = found.pop("sitting")
     with suppress(BadInput):
         return parse_record(StatusRecord, found, "a status")
     return None

@@ -36,7 +36,7 @@ def run_study(study: ScalingStudy, callback: RunCallback) -> ScalingResult:
     """Make the runs that are not there yet, and read all of them.
 
     A run that fails is named, and the others go on. A run that was interrupted is made
-    again from its start: one in two sittings is not comparable with the others.
+    again from its start: one in two attempts is not comparable with the others.
 
     Args:
         study: what to run.

@@ -151,7 +151,7 @@ class ProgressBar(_ProgressLine):
     Args:
         steps: last step of the run.
         epochs: epochs in those steps; a part of one is allowed.
-        start_step: steps already done when this sitting begins.
+        start_step: steps already done when this attempt begins.
         console: where to draw; standard error if not given.
         clock: seconds that only grow.
     """

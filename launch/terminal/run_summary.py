@@ -96,14 +96,14 @@ class TerminalRunHeader:
 
         # Slices of a sample and stages do not divide the batch.
         replica = self.batch // self.plan.batch_shards
-        sitting = " (new)"
+        attempt = " (new)"
         if self.resumed_at is not None:
-            sitting = f", resumed at step {count(self.resumed_at)} (newest verified)"
+            attempt = f", resumed at step {count(self.resumed_at)} (newest verified)"
         left = [
             f"model   {self.model}, "
             f"{format_parameters(self.parameter_count, self.frozen_count)}",
             f"batch   {count(self.batch)} global, {count(replica)} a replica",
-            f"run     {self.folder}{sitting}",
+            f"run     {self.folder}{attempt}",
             f"rate    {self.learning_rate}" if self.learning_rate else "",
             f"audit   {self.audit}" if self.audit else "",
             "",

@@ -92,13 +92,13 @@ def write_step_breakdown(
     Args:
         program: what ran.
         traces: folder of the profiler.
-        start_time: Unix seconds; an older trace is of another sitting.
+        start_time: Unix seconds; an older trace is of another attempt.
         output_path: file of the record.
 
     Returns:
         Whether there was a trace with a whole step in it.
     """
-    # The folder keeps the traces of earlier sittings, whose step may be another one.
+    # The folder keeps the traces of earlier attempts, whose step may be another one.
     found = [p for p in traces.rglob("*.xplane.pb") if p.stat().st_mtime >= start_time]
     if not found:
         return False

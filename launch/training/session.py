@@ -1,4 +1,4 @@
-"""A session: one sitting of a run, how it begins and what came of it."""
+"""A session: one attempt of a run, how it begins and what came of it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -28,7 +28,7 @@ _NOT_EVALUATED: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSession:
-    """How a sitting begins."""
+    """How an attempt begins."""
 
     job: Job
     """What runs."""
@@ -46,7 +46,7 @@ class TrainingSession:
 
 
 class RunObserver(TrainingCallback, Protocol):
-    """A training callback that is told how a sitting begins, too."""
+    """A training callback that is told how an attempt begins, too."""
 
     def on_start(self, session: TrainingSession) -> None:
         """See the beginning, before the first step."""
@@ -68,13 +68,13 @@ def summarize_run(
     """Return the record of a run, as `summary.json` has it.
 
     Args:
-        session: how the sitting began.
+        session: how the attempt began.
         outcome: what the loop saw.
         recorder: the seconds of its steps and phases.
         checkpoint: step of the newest one.
         best: the best one, if one is kept.
         sample_exchange: what was exchanged of samples, counted.
-        earlier: the record that the run had before this sitting.
+        earlier: the record that the run had before this attempt.
     """
     job, plan = session.job, session.job.plan
     # The first step sets up links and caches; it has a number of its own.
@@ -82,7 +82,7 @@ def summarize_run(
     low, median, high = map(float, np.percentile(np.array(seconds), [5, 50, 95]))
     first_step_s = outcome.first_step_s
     if earlier is not None and not recorder.step_seconds:
-        # No step was made, so those of the sitting before are the newest.
+        # No step was made, so those of the attempt before are the newest.
         low, median, high = earlier.step_s_p5, earlier.step_s, earlier.step_s_p95
         first_step_s = earlier.first_step_s
     phases = recorder.phase_seconds()

@@ -167,7 +167,7 @@ def train(
         _begin_logging(session, own, recorder, tracking)
         observer.on_start(session)
 
-        # An earlier sitting may have been asked to end during the evaluation after its
+        # An earlier attempt may have been asked to end during the evaluation after its
         # last step. Process 0 has the record of it, so it decides for all.
         schedule = job.run_schedule
         was_missed = group.broadcast(
@@ -329,7 +329,7 @@ def _write_shuffle_quality(job: Job, folder: RunFolder, run: Run) -> None:
 
 
 def _earlier_record(folder: RunFolder) -> Run | None:
-    """Return the record of a run's earlier sittings; None where it cannot be read."""
+    """Return the record of a run's earlier attempts; None where it cannot be read."""
     tree = read_json_object(folder.summary)
     with suppress(BadInput):
         return None if tree is None else Run.from_tree(tree)

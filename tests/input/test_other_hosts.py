@@ -17,7 +17,7 @@ HOSTS = 16, 4, 8
 
 
 @st.composite
-def sittings(draw):
+def attempts(draw):
     """An order for 16 hosts, and the steps at which the number of hosts changes."""
     partitions = 16 * draw(st.integers(1, 2))
     slots = draw(st.integers(2, 12))
@@ -49,9 +49,9 @@ def source_of(samples):
 
 
 @settings(max_examples=15)
-@given(sittings())
+@given(attempts())
 def test_batches_are_those_of_one_host_16_then_4_then_8(case):
-    """Every sitting begins with nothing but its step: fresh orders, fresh stores."""
+    """Every attempt begins with nothing but its step: fresh orders, fresh stores."""
     how, batch, cuts = case
     source = source_of(how["samples"])
     order = PartialShuffleOrder(shuffle=PartialShuffle(**how), batch=batch)

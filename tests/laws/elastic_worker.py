@@ -25,7 +25,7 @@ def main(folder, count, dies_at, ends_at, *words):
         folder: where traces are, and a file that says that it has died.
         count: processes of the whole run.
         dies_at: step, 0 for none.
-        ends_at: last step of this sitting, 0 for that of the run.
+        ends_at: last step of this attempt, 0 for that of the run.
     """
     rank, folder = initialize(), Path(folder)
     mine, died = process_group(), folder / "died"

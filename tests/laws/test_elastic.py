@@ -71,21 +71,21 @@ class Elastic:
         self.code = run_elastic(ground, able, wanted, rejoin_after_s=0.01)
         self.folder, self.on = folder / "digits", ground.on
         self.traces = [
-            (len(rows), merged(rows)) for rows in sittings(job, folder).values()
+            (len(rows), merged(rows)) for rows in attempts(job, folder).values()
         ]
 
     @property
     def starts(self):
-        """How many processes each sitting had, and the step before its first one."""
+        """How many processes each attempt had, and the step before its first one."""
         return [(count, min(ids) - 1) for count, ids in self.traces]
 
 
-def sittings(job, folder):
-    """The lines of every rank of each sitting, in their order."""
+def attempts(job, folder):
+    """The lines of every rank of each attempt, in their order."""
     found = {}
     for path in sorted(folder.glob("trace-*")):
-        sitting, _ = path.name.rsplit("-", 1)
-        found.setdefault(sitting, []).append(job.lines(path))
+        attempt, _ = path.name.rsplit("-", 1)
+        found.setdefault(attempt, []).append(job.lines(path))
     return found
 
 
@@ -104,13 +104,13 @@ def merged(rows):
 
 
 def steps_done(job, folder):
-    """The steps that each sitting has computed, in their order."""
+    """The steps that each attempt has computed, in their order."""
     found = []
     for row in job.lines(folder / "spans.jsonl"):
         begins = row["name"] == "compile" and row["step"] == 0 and "begin" in row
         found += [set()] if begins else []
         found[-1] |= {row["step"]} - {0} if row["name"] == "compute" else set()
-    return [sorted(sitting) for sitting in found]
+    return [sorted(attempt) for attempt in found]
 
 
 def losses(folder):
@@ -152,7 +152,7 @@ def test_it_goes_on_with_fewer_and_takes_the_lost_one_back(job, elastic):
     assert lost[1] in (2, 4)  # step 4 may not have been whole yet
     # Back at a step that all have saved: behind the loss nothing is done twice.
     done = steps_done(job, elastic.folder)
-    assert [step for sitting in done[1:] for step in sitting] == [
+    assert [step for attempt in done[1:] for step in attempt] == [
         *range(lost[1] + 1, STEPS + 1)
     ]
     assert compute_goodput(job.lines(elastic.folder / "spans.jsonl")).attempts >= 3
@@ -182,7 +182,7 @@ def assert_the_same(got, want):
 
 
 class ByHand:
-    """Sittings of one process that are started and ended as an elastic run was."""
+    """Attempts of one process that are started and ended as an elastic run was."""
 
     def __init__(self, job, folder, elastic, *words):
         where = f"run.dir={folder}", f"data.dir={job.data}"
@@ -211,7 +211,7 @@ class ByHand:
     ids=["int8", "top_k"],
 )
 def test_what_was_not_sent_goes_on_too(job, tmp_path, way):
-    """With residuals: as if each sitting were asked for by hand, on as many devices."""
+    """With residuals: as if each attempt were asked for by hand, on as many devices."""
     for name in ("elastic", "by_hand"):
         (tmp_path / name).mkdir()
     run = Elastic(job, tmp_path / "elastic", 3, *way)

@@ -27,7 +27,7 @@ WORDS = (
 STEPS, DIES_AT = 8, 6
 
 
-class Sitting:
+class Attempt:
     """Processes that trained in a folder, with the samples of each of their steps."""
 
     def __init__(self, job, folder, processes, dies_at=0):
@@ -70,23 +70,23 @@ class Sitting:
 @pytest.fixture(scope="module", params=[2, 4])
 def several(job, request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(f"{request.param}_processes") / "digits"
-    return Sitting(job, folder, request.param)
+    return Attempt(job, folder, request.param)
 
 
 @pytest.fixture(scope="module")
 def one(job, tmp_path_factory):
-    return Sitting(job, tmp_path_factory.mktemp("one_process") / "digits", 1)
+    return Attempt(job, tmp_path_factory.mktemp("one_process") / "digits", 1)
 
 
 @pytest.fixture(scope="module")
 def killed(job, tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed") / "digits"
-    return Sitting(job, folder, 2, dies_at=DIES_AT)
+    return Attempt(job, folder, 2, dies_at=DIES_AT)
 
 
 def resumed(job, killed, processes, tmp_path):
     shutil.copytree(killed.folder, tmp_path / "digits")
-    return Sitting(job, tmp_path / "digits", processes)
+    return Attempt(job, tmp_path / "digits", processes)
 
 
 def assert_the_same_to_rounding(got, want):
@@ -117,7 +117,7 @@ def test_a_killed_process_ends_all_and_is_named(killed):
 
 
 def test_killed_and_resumed_is_uninterrupted_to_the_bit(job, killed, tmp_path):
-    whole = Sitting(job, tmp_path / "whole" / "digits", 2)
+    whole = Attempt(job, tmp_path / "whole" / "digits", 2)
     again = resumed(job, killed, 2, tmp_path)
     assert job.hash(again.folder) == job.hash(whole.folder)
     assert again.losses.tolist() == whole.losses.tolist()

@@ -59,7 +59,7 @@ def assert_the_same_run(job, folder, whole):
     assert job.hash(folder) == job.hash(whole)
 
 
-class Sitting:
+class Attempt:
     """One process at work in a run folder, watched through the files it writes."""
 
     def __init__(self, job, folder):
@@ -107,7 +107,7 @@ class Sitting:
         raise AssertionError(f"it ended by itself: {self.child.communicate()[1]}")
 
 
-MOMENTS = (Sitting.compiling, Sitting.saving, Sitting.past, Sitting.past, Sitting.past)
+MOMENTS = (Attempt.compiling, Attempt.saving, Attempt.past, Attempt.past, Attempt.past)
 
 
 def test_killed_at_five_random_moments(job, whole, tmp_path):
@@ -116,20 +116,20 @@ def test_killed_at_five_random_moments(job, whole, tmp_path):
     moments = draw.sample(MOMENTS, len(MOMENTS))
     for part, moment in enumerate(moments):
         step = draw.randrange(part * STEPS // 5, (part + 1) * STEPS // 5)
-        sitting = Sitting(job, folder)
-        sitting.kill(partial(moment, sitting), step, draw.random() * 0.05)
+        attempt = Attempt(job, folder)
+        attempt.kill(partial(moment, attempt), step, draw.random() * 0.05)
     finish(job, folder)
     assert_the_same_run(job, folder, whole)
 
 
 def test_stopped_from_the_keyboard(job, whole, tmp_path):
     folder = tmp_path / "digits"
-    sitting = Sitting(job, folder)
-    while not sitting.past(20):
+    attempt = Attempt(job, folder)
+    while not attempt.past(20):
         time.sleep(0.01)
-    sitting.child.send_signal(signal.SIGINT)
-    out, err = sitting.child.communicate()
-    assert sitting.child.returncode == 75
+    attempt.child.send_signal(signal.SIGINT)
+    out, err = attempt.child.communicate()
+    assert attempt.child.returncode == 75
     assert err.splitlines()[-1] == "saving this step; Ctrl-C again ends at once"
     assert f"jaxdist resume {folder}" in out
     assert "Traceback" not in err

@@ -61,7 +61,7 @@ with ConsoleReporter(quiet=True) as terminal:
 """
 
 
-class Sitting:
+class Attempt:
     """A process that trained in a folder, with the samples of each of its steps."""
 
     def __init__(self, job, folder, layout, dies_at=0):
@@ -87,20 +87,20 @@ class Sitting:
 
 @pytest.fixture(scope="module")
 def whole(job, tmp_path_factory):
-    return Sitting(job, tmp_path_factory.mktemp("whole") / "digits", EIGHT)
+    return Attempt(job, tmp_path_factory.mktemp("whole") / "digits", EIGHT)
 
 
 @pytest.fixture(scope="module")
 def killed(job, tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed") / "digits"
-    return Sitting(job, folder, EIGHT, dies_at=DIES_AT)
+    return Attempt(job, folder, EIGHT, dies_at=DIES_AT)
 
 
 @pytest.fixture(scope="module", params=ELSEWHERE)
 def resumed(job, killed, request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("resumed") / "digits"
     shutil.copytree(killed.folder, folder)
-    return Sitting(job, folder, ELSEWHERE[request.param])
+    return Attempt(job, folder, ELSEWHERE[request.param])
 
 
 def test_the_same_samples(whole, killed, resumed):

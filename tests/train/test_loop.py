@@ -229,7 +229,7 @@ def test_what_is_saved_already_or_not_new_is_not_saved_again(run, batches):
 
 
 @pytest.mark.parametrize(("step", "epochs"), [(5, 2), (10, 2)])
-def test_an_evaluation_that_is_cut_short_is_owed_to_the_next_sitting(run, step, epochs):
+def test_an_evaluation_that_is_cut_short_is_owed_to_the_next_attempt(run, step, epochs):
     how = dict(samples=10, batch=2, epochs=epochs)
     log, outcome = run(0, **how, cut_at=step, batches=step + 1)
     assert ("test", step) in log

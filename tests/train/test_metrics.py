@@ -74,9 +74,9 @@ def test_a_resumed_run_writes_its_steps_once(files):
 
 
 def test_a_finished_run_writes_its_last_evaluation_once(files):
-    for sitting in range(2):
+    for attempt in range(2):
         recorder = Recorder(*files, start_time=time.time())
-        recorder.resume_from(2 * sitting)
+        recorder.resume_from(2 * attempt)
         recorder.log_evaluation(step=2, epoch=0, metrics={"loss": 0.4})
         recorder.close()
     assert [r["step"] for r in rows(files[0])] == [2]

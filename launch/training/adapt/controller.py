@@ -153,7 +153,7 @@ class Replanner:
     """Finds drifts, their reasons and better plans, in process 0 of a run.
 
     Args:
-        session: how the sitting begins.
+        session: how the attempt begins.
         cluster_state: where it runs.
         request_probe: asks all processes to measure.
         print_line: shows a line.
@@ -302,7 +302,7 @@ class Replanner:
         self._log("plan", step=step, search=found.search_s, **asdict(choice))
         if not choice.changes:
             return
-        # The plan is left where the next sitting finds it. The launcher must hear of it
+        # The plan is left where the next attempt finds it. The launcher must hear of it
         # before this process ends, or it would count the restart as a failure.
         change = SavedPlan(
             asked=digest_cluster(self._state.given),

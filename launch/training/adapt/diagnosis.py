@@ -5,7 +5,7 @@
                          is the                      the baseline or more: a drift
                          baseline
 
-Steps are compared with those of the same sitting, not with a prediction: one that is
+Steps are compared with those of the same attempt, not with a prediction: one that is
 wrong by a factor is wrong all the time, and says nothing of what has changed. After a
 drift links and devices are measured, and compared with how they were at the start.
 """
@@ -171,7 +171,7 @@ def diagnose(
     """Return what has changed between two measurements; None where nothing has.
 
     Args:
-        baseline: as the sitting began.
+        baseline: as the attempt began.
         current: after the step has drifted.
         cluster: the numbers of before.
         devices_per_process: devices of a process.

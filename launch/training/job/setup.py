@@ -96,7 +96,7 @@ def digest_cluster(cluster: Cluster) -> str:
 
 
 def write_saved_plan(path: Path, saved_plan: SavedPlan) -> None:
-    """Write the plan that the next sitting runs."""
+    """Write the plan that the next attempt runs."""
     write_atomic(path, json_text(asdict(saved_plan), indent=2) + "\n")
 
 
@@ -131,13 +131,13 @@ class ClusterState:
     adapts: bool
     """Whether the run may change its plan."""
     earlier: SavedPlan | None
-    """The plan that an earlier sitting has changed to."""
+    """The plan that an earlier attempt has changed to."""
     fewer: str = ""
     """That not all processes are here, where the plan is not for those that are."""
 
     @property
     def now(self) -> Cluster:
-        """The cluster with what an earlier sitting has measured."""
+        """The cluster with what an earlier attempt has measured."""
         return self.earlier.since if self.earlier else self.given
 
 

@@ -50,7 +50,7 @@ _STEP_TIME: Final = "step time"
 _POLL_S: Final = 0.2
 _GATHER_TIMEOUT_S: Final = 60.0
 _WARMUP_STEPS: Final = 5
-"""First steps of a sitting that are left out: they set up links."""
+"""First steps of an attempt that are left out: they set up links."""
 _LOCAL_PHASES: Final = frozenset({"evaluation", "checkpoint"})
 """Phases that count whole, beside the part of the input that devices wait for."""
 _MAX_REPORTED: Final = 4

@@ -394,7 +394,7 @@ class StatusWriter:
         # Read before the first write: see `__exit__`.
         self._previous_text = path.read_text("utf-8") if path.exists() else None
         self._record: dict[str, Any] = {
-            "sitting": 1 if before is None else before.sitting + 1,
+            "attempt": 1 if before is None else before.attempt + 1,
             "steps": steps,
             "count": group.size,
             "pid": os.getpid(),
@@ -439,7 +439,7 @@ class StatusWriter:
         self._accepted = True
 
     def finish(self, state: str) -> None:
-        """Write the final state of this sitting, from any thread."""
+        """Write the final state of this attempt, from any thread."""
         self._stop_event.set()
         if self._is_writer:
             self._write(state)

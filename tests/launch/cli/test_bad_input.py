@@ -167,7 +167,7 @@ def test_a_run_of_another_network_is_not_gone_on_with(job, run):
 
 
 def assert_nothing_lost(before, folder):
-    """The spans alone may tell of the sitting that was refused."""
+    """The spans alone may tell of the attempt that was refused."""
     after = tree(folder)
     assert {path for path in before if after.get(path) != before[path]} <= {
         folder / "spans.jsonl"

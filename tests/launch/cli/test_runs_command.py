@@ -12,10 +12,11 @@ from jaxdist.launch.cli.main import main
 from jaxdist.launch.config.resolve import resolve_config
 from jaxdist.launch.run_folder.folder import RunFolder
 from jaxdist.launch.run_folder.lockfile import write_config_lock
+from jaxdist.launch.run_folder.status import read_status_record
 
 ROOT = Path(__file__).parents[3]
 STATUS = {
-    **{"state": "done", "sitting": 1, "steps": 23, "count": 1, "pid": 1},
+    **{"state": "done", "attempt": 1, "steps": 23, "count": 1, "pid": 1},
     **{"host": "vm", "began": 0.0, "processes": {}},
 }
 TRAIN = {"kind": "train", "step": 23, "loss": 1.5}
@@ -35,6 +36,14 @@ def folder(tmp_path):
     going = STATUS | {"state": "going", "host": "elsewhere"}
     RunFolder(tmp_path / "new").status.write_text(json.dumps(going))
     return tmp_path
+
+
+def test_a_status_of_an_older_version_is_read(folder):
+    old = {k: v for k, v in STATUS.items() if k != "attempt"} | {"sitting": 3}
+    (folder / "ended" / "status.json").write_text(json.dumps(old))
+    record = read_status_record(folder / "ended" / "status.json")
+    assert record is not None
+    assert record.attempt == 3
 
 
 def test_runs_are_listed_with_what_came_of_them(folder, capsys):

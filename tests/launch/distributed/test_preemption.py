@@ -137,7 +137,7 @@ def test_one_process_saves_at_the_step_it_is_at_and_goes_on_from_there(job, tmp_
     assert code == 0, err
     said = " ".join(out.split())
     assert f"resumed at step {step}" in said
-    assert re.search(r"goodput \S+ % of .* in 2 sittings: ", said)
+    assert re.search(r"goodput \S+ % of .* in 2 attempts: ", said)
     assert " lost " not in said.partition("goodput")[2]
 
 

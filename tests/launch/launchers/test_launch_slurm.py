@@ -189,7 +189,7 @@ class TestSlurm:
         said("scancel", "--signal=TERM", number, env=os.environ)
         lines = ended(number)
         assert any("exit code 75: queued again, 1 of 100" in line for line in lines)
-        assert any("in 2 sittings" in line for line in lines)
+        assert any("in 2 attempts" in line for line in lines)
         rows = [row for row in job.lines(metrics) if row["kind"] == "train"]
         assert [row["step"] for row in rows] == list(range(1, 1001))
 

@@ -155,10 +155,10 @@ class TestBytes:
 
 
 class TestGoodput:
-    def test_one_sitting_is_a_line(self, sample):
+    def test_one_attempt_is_a_line(self, sample):
         found = record(sample)
         assert goodput.goodput_section(found) is None
-        assert "in one sitting: nothing was done again" in said(
+        assert "in one attempt: nothing was done again" in said(
             goodput.goodput_caption(found)
         )
 
@@ -174,13 +174,13 @@ class TestGoodput:
             "done",
         )
         names = [row.name for row in shown.rest.rows]
-        assert {"between sittings", "steps done again"} <= {*names}
+        assert {"between attempts", "steps done again"} <= {*names}
         assert "for a new plan" not in names
         assert sum(goodput._parts_s(found).values()) == pytest.approx(
             found.goodput.wall_s
         )
 
-    def test_a_sitting_that_ended_in_its_compile_made_no_step(self, sample):
+    def test_a_attempt_that_ended_in_its_compile_made_no_step(self, sample):
         sits_again(sample, 200)
         begun = next(n for n, s in enumerate(sample.spans) if s.get("begin"))
         killed = sample.spans[begun] | {"start": sample.spans[begun]["start"] - 10}
@@ -197,7 +197,7 @@ class TestGoodput:
         shown = goodput.goodput_section(read_run_data(sample.folder))
         assert [line.ended for line in shown.lines] == ["for plan pipe 4", "done"]
         names = [row.name for row in shown.rest.rows]
-        assert ("for a new plan" in names, "between sittings" in names) == (True, False)
+        assert ("for a new plan" in names, "between attempts" in names) == (True, False)
 
 
 class TestChanges:
@@ -215,7 +215,7 @@ class TestChanges:
         assert "links and devices as at the start" in text
         assert "none sought" in text
 
-    def test_after_is_measured_in_the_sitting_that_came_of_it(self, sample, compared):
+    def test_after_is_measured_in_the_attempt_that_came_of_it(self, sample, compared):
         for row in sample.train:
             row["step_s"] = 0.5 if row["step"] <= 400 else 0.2
         put_everything(sample, compared)
@@ -397,5 +397,5 @@ def test_what_has_nothing_to_draw_is_a_sentence_in_a_fold(sample):
     for name in ("changes", "scaling", "shuffle", "goodput", "checkpoints"):
         assert f'id="{name}"' not in text
         assert f'href="#{name}"' not in text
-    for words in ("--adapt", "jaxdist scale digits", "in one sitting", "Never resumed"):
+    for words in ("--adapt", "jaxdist scale digits", "in one attempt", "Never resumed"):
         assert words in fold

@@ -46,20 +46,20 @@ def test_work_that_is_done_again_is_lost_and_the_time_between_is_restart():
     assert found.fraction == pytest.approx(6 / 31)
 
 
-def test_one_sitting_loses_nothing():
+def test_one_attempt_loses_nothing():
     found = compute_goodput(FIRST)
     assert found.attempts == 1
     assert {"lost", "restart"}.isdisjoint(found.phases_s)
 
 
-def test_a_sitting_that_was_killed_in_its_compile_is_counted():
+def test_a_attempt_that_was_killed_in_its_compile_is_counted():
     found = compute_goodput([*FIRST, begin(115), begin(119), *SECOND])
     assert (found.attempts, found.wall_s) == (4, 31)
     assert found.phases_s["restart"] == 10
     assert found.fraction == pytest.approx(6 / 31)
-    sittings = list_attempts([*FIRST, begin(115), *SECOND])
-    assert [one.first_step for one in sittings] == [1, None, 2]
-    assert (sittings[1].start, sittings[1].end) == (115, 115)
+    attempts = list_attempts([*FIRST, begin(115), *SECOND])
+    assert [one.first_step for one in attempts] == [1, None, 2]
+    assert (attempts[1].start, attempts[1].end) == (115, 115)
 
 
 def test_nothing_has_run_yet():
@@ -68,4 +68,4 @@ def test_nothing_has_run_yet():
 
 def test_the_line_names_the_largest_part_first():
     line = compute_goodput([*FIRST, *SECOND]).summary_line
-    assert line.startswith("goodput   19.4 % of 31.0 s in 2 sittings: restart 10.0 s,")
+    assert line.startswith("goodput   19.4 % of 31.0 s in 2 attempts: restart 10.0 s,")

@@ -317,7 +317,7 @@ class TestExecution:
         once = ["p1-b64-none-real", "p2-b64-ring-real", "p4-b64-ring-real"]
         assert started == [*once, "p2-b64-ring-real"]
 
-    def test_a_run_in_two_sittings_is_made_again(self, study):
+    def test_a_run_in_two_attempts_is_made_again(self, study):
         run_study(study, lambda *told: None)
         summary = study.run_folder(study.runs[0]).summary
         half = replace(Run.from_json(summary.read_text()), resumed_at=7)

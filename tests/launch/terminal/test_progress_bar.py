@@ -71,7 +71,7 @@ def test_the_last_step_is_always_drawn():
     assert "100 %  loss 0.041  1,764 samples/s  0 s left" in terminal.text
 
 
-def test_time_left_counts_from_the_first_step_of_this_sitting():
+def test_time_left_counts_from_the_first_step_of_this_attempt():
     terminal = Terminal(terminal=True)
     with terminal.progress(steps=660, epochs=30, start_step=440) as progress:
         terminal.now += 60  # compile

@@ -79,8 +79,8 @@ class Cut:
     def steps(self):
         return [r["step"] for r in self.lines("metrics.jsonl") if r["kind"] == "train"]
 
-    def sittings(self):
-        """The steps that each sitting has computed."""
+    def attempts(self):
+        """The steps that each attempt has computed."""
         found = []
         for row in self.lines("spans.jsonl"):
             begins = row["name"] == "compile" and row["step"] == 0 and "begin" in row
@@ -105,7 +105,7 @@ def test_a_cut_link_is_noticed_and_the_run_goes_on_with_nothing_lost(job, tmp_pa
     # Each step once, in the order of the run, whichever plan it was under.
     steps = cut.steps()
     assert steps == [*range(1, len(steps) + 1)]
-    before, after = cut.sittings()
+    before, after = cut.attempts()
     assert before.isdisjoint(after)
     # The samples too: in float64 these are the losses of a run that nothing happened to.
     alone = f"run.dir={tmp_path / 'alone'}", f"data.dir={job.data}", "plan.mesh.data=1"
