@@ -13,21 +13,8 @@ from jaxdist.launch.testbed.traffic_counter import TrafficCounter, shard_local_a
 
 ROWS = 1 << 20
 
-initialize()
-mesh = jax.make_mesh((2,), ("host",))
-rows = shard_local_arrays(mesh, lambda rank: np.ones(ROWS, np.float32))
-send = jax.jit(
-    jax.shard_map(
-        lambda x: jax.lax.ppermute(x, "host", [(0, 1)]),
-        mesh=mesh,
-        in_specs=P("host"),
-        out_specs=P("host"),
-    )
-)
-jax.block_until_ready(send(rows))
 
-
-def send_to_stopped_host(delay_s):
+def send_to_stopped_host(send, rows, delay_s):
     if jax.process_index() == 1:
         pid = os.getpid()
         pause = f"sleep {delay_s}; kill -STOP {pid}; sleep 0.6; kill -CONT {pid}"
@@ -35,7 +22,24 @@ def send_to_stopped_host(delay_s):
     return send(rows)
 
 
-counter = TrafficCounter(mesh)
-for delay_s in (0.04, 0.05, 0.06, 0.07, 0.08):
-    call = functools.partial(send_to_stopped_host, delay_s)
-    print("sent", counter.measure(call).tx_payload_bytes)
+def main():
+    initialize()
+    mesh = jax.make_mesh((2,), ("host",))
+    rows = shard_local_arrays(mesh, lambda rank: np.ones(ROWS, np.float32))
+    send = jax.jit(
+        jax.shard_map(
+            lambda x: jax.lax.ppermute(x, "host", [(0, 1)]),
+            mesh=mesh,
+            in_specs=P("host"),
+            out_specs=P("host"),
+        )
+    )
+    jax.block_until_ready(send(rows))
+    counter = TrafficCounter(mesh)
+    for delay_s in (0.04, 0.05, 0.06, 0.07, 0.08):
+        call = functools.partial(send_to_stopped_host, send, rows, delay_s)
+        print("sent", counter.measure(call).tx_payload_bytes)
+
+
+if __name__ == "__main__":
+    main()
