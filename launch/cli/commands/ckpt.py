@@ -1,9 +1,11 @@
 """`jaxdist ckpt`: look at the checkpoints of a run, anywhere and without its model."""
 
 import argparse
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from jaxdist.core.errors import BadInput
@@ -112,19 +114,26 @@ def download_run(address: str, runs: Path) -> "RunFolder":
             values="no checkpoints/STEP.json there",
             remedy="the address that training had: its checkpoint.store/run.name",
         )
-    checkpoints = Checkpoints(folder.checkpoints, copies=copies)
-    try:
-        skipped = checkpoints.fetch_newest()
-    finally:
-        checkpoints.close()
-    if not checkpoints.steps():
-        raise BadInput(
-            f"no copy in {address} can be used",
-            rule="every leaf is what was saved",
-            values="; ".join(skip.text() for skip in skipped),
-            remedy="train again",
-        )
-    copies.download_run_files(folder.path)
+    runs.mkdir(parents=True, exist_ok=True)
+    # It has its name once all of it is there: an interrupted download is begun again.
+    with TemporaryDirectory(dir=runs, prefix=f".{folder.name}-") as part:
+        made = RunFolder(Path(part, folder.name))
+        checkpoints = Checkpoints(made.checkpoints, copies=copies)
+        try:
+            skipped = checkpoints.fetch_newest()
+        finally:
+            checkpoints.close()
+        if not checkpoints.steps():
+            raise BadInput(
+                f"no copy in {address} can be used",
+                rule="every leaf is what was saved",
+                values="; ".join(skip.text() for skip in skipped),
+                remedy="train again",
+            )
+        copies.download_run_files(made.path)
+        made.path.rename(folder.path)
+    for skip in skipped:
+        print(f"copy of {skip.text()}", file=sys.stderr)
     return folder
 
 

@@ -17,7 +17,7 @@ ROWS = 1 << 20
 def send_to_stopped_host(send, rows, delay_s):
     if jax.process_index() == 1:
         pid = os.getpid()
-        pause = f"sleep {delay_s}; kill -STOP {pid}; sleep 0.6; kill -CONT {pid}"
+        pause = f"sleep {delay_s}; kill -STOP {pid}; sleep 0.4; kill -CONT {pid}"
         subprocess.Popen(["/bin/sh", "-c", pause])
     return send(rows)
 
@@ -36,8 +36,9 @@ def main():
     )
     jax.block_until_ready(send(rows))
     counter = TrafficCounter(mesh)
-    for delay_s in (0.04, 0.05, 0.06, 0.07, 0.08):
-        call = functools.partial(send_to_stopped_host, send, rows, delay_s)
+    # When the last bytes stand in the sender differs from call to call.
+    for delay_ms in (30, 35, 40, 45, 50, 55, 60, 65, 70, 80):
+        call = functools.partial(send_to_stopped_host, send, rows, delay_ms / 1e3)
         print("sent", counter.measure(call).tx_payload_bytes)
 
 

@@ -67,6 +67,33 @@ def test_a_copy_is_pulled_and_scored(job, trained, tmp_path, monkeypatch):
     assert "runs/r is there already" in err
 
 
+def test_a_damaged_copy_is_told_and_one_that_fails_leaves_nothing(
+    job, trained, tmp_path, monkeypatch
+):
+    home, _, _ = trained
+    store = tmp_path / "store" / "s"
+    shutil.copytree(home / "store" / "r", store)
+    monkeypatch.chdir(tmp_path)
+    *older, newest = sorted(
+        (path for path in (store / "checkpoints").glob("[0-9]*.json")),
+        key=lambda path: int(path.stem),
+    )
+    newest.write_text("{}")
+    code, out, err = job.call("ckpt", "pull", f"file://{store}", "--json")
+    assert code == 0, err
+    (found,) = json.loads(out)["checkpoints"]
+    assert found["step"] == int(older[-1].stem)
+    assert f"copy of checkpoint {newest.stem} skipped" in err
+    # Again, with no copy that can be used.
+    for path in older:
+        path.write_text("{}")
+    shutil.rmtree(tmp_path / "runs")
+    code, _, err = job.call("ckpt", "pull", f"file://{store}")
+    assert code == 2
+    assert "can be used" in err
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
 def test_what_is_mistyped_makes_nothing(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
