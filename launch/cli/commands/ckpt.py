@@ -96,6 +96,13 @@ def download_run(address: str, runs: Path) -> "RunFolder":
     from jaxdist.train.checkpoint.checkpoints import Checkpoints
     from jaxdist.train.checkpoint.remote_copies import RemoteCopies
 
+    if "://" not in address:
+        raise BadInput(
+            f"{address or 'an empty name'} is no address of a store",
+            rule="a run is downloaded from where its checkpoint.store copied it",
+            values="no s3://, gs:// or file:///",
+            remedy="jaxdist ckpt pull s3://BUCKET/runs/NAME",
+        )
     folder = RunFolder(runs / address.rstrip("/").rpartition("/")[2])
     if folder.path.exists():
         raise BadInput(

@@ -109,4 +109,8 @@ def test_what_is_mistyped_makes_nothing(job, tmp_path, monkeypatch):
     code, _, err = job.call("ckpt", "pull", f"file://{tmp_path}/nothing")
     assert code == 2
     assert "has no checkpoint" in err
+    for address in ("runs/r", ""):
+        code, _, err = job.call("ckpt", "pull", address)
+        assert code == 2
+        assert "is no address of a store" in err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
