@@ -62,7 +62,9 @@ def learning_figures(record: RunData) -> list[Figure]:
     ]
     if curves:
         up = ticks(0.0, max(y for curve in curves for _, y in curve.points))
-        y = YAxis(title=f"cross-entropy, nats{' a token' * tokens}", ticks=up)
+        # Only of tokens the loss is known: others have an objective of their own.
+        title = "cross-entropy, nats a token" if tokens else "mean over the samples"
+        y = YAxis(title=title, ticks=up)
         figures.append(draw_line_chart("Loss", curves, x, y, offers_log=True))
 
     scores = accuracy_points(record)
