@@ -6,6 +6,7 @@ nothing ends the program.
 """
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -111,7 +112,11 @@ def run(
     words = [*(plan_to_overrides(plan) if plan else ()), *overrides]
     # What a program says is what it wants, also where its run had other settings.
     request = JobRequest(
-        experiment=experiment, overrides=words, parts=parts, accepts_changes=True
+        experiment=experiment,
+        overrides=words,
+        parts=parts,
+        accepts_changes=True,
+        command=_program_command(),
     )
     own_trackers, told = split_callbacks(callbacks)
     # Trackers end last: they keep the report too.
@@ -258,6 +263,18 @@ class _CallbackObserver:
     def print_line(self, text: str) -> None:
         """Show a line."""
         self._shown.print_line(text)
+
+
+def _program_command() -> tuple[str, ...]:
+    """Return the command that started this program; where none did, the call's name.
+
+    Values of a program cannot all be typed as settings of `jaxdist train`, so what
+    starts its run again is the program.
+    """
+    _, *words = sys.orig_argv
+    if words in ([], ["-"]) or "ipykernel" in sys.modules:
+        return ("jaxdist.run",)
+    return ("python", *words)
 
 
 def _without_watchdog(experiment: Experiment) -> Experiment:

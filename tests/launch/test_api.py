@@ -295,6 +295,7 @@ def test_what_a_notebook_defines_is_trained_there(tmp_path):
     assert done.returncode == 0, done.stderr
     lock = json.loads((tmp_path / "runs/discs/config.lock.json").read_text())
     assert "__main__:Net" in json.dumps(lock)
+    assert lock["command"] == ["jaxdist.run"], "no command would start it again"
     # In another program it is not there.
     with pytest.raises(BadInput, match="no Net in this program"):
         jaxdist.load(tmp_path / "runs/discs", trust=True)
@@ -311,6 +312,31 @@ def test_the_example_is_25_lines_and_learns(job, tmp_path):
     out, err = child.communicate()
     assert child.returncode == 0, err
     assert float(out.splitlines()[-1].partition("%")[0]) > 93
+
+
+def test_the_command_of_a_program_s_run_is_the_program(tmp_path):
+    """Its values cannot all be typed as settings; the program can be started again."""
+    (tmp_path / "train_discs.py").write_text(EXAMPLE.read_text())
+    typed = ["train_discs.py", "--name with spaces"]
+    said = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, *typed],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "JAX_NUM_CPU_DEVICES": "4"},
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.splitlines()[-1])
+    assert said[0] == said[1], "the same command reads what it trained"
+    folder = tmp_path / "runs" / "discs"
+    lock = json.loads((folder / "config.lock.json").read_text())
+    assert lock["command"] == ["python", *typed]
+    report = (folder / "report.html").read_text()
+    assert "python train_discs.py &#39;--name with spaces&#39;" in report
+    assert "jaxdist train" not in report
 
 
 def test_a_plan_is_chosen_for_machines_that_are_not_here(tmp_path):

@@ -57,7 +57,7 @@ class JobRequest:
     accepts_changes: bool = False
     """Whether a run that is resumed may be changed in what its result follows from."""
     command: Sequence[str] = ()
-    """What was typed."""
+    """What was typed; empty: a `jaxdist train` that asks for the same."""
     parts: TaskParts = field(default_factory=TaskParts)
     """What a program hands over in place of settings."""
 
@@ -73,9 +73,14 @@ class JobRequest:
         )
         given = [word for name, text in options if text for word in (name, text)]
         adapts = ["--adapt"] * self.adapts
-        experiment = self.experiment
-        name = experiment if isinstance(experiment, str) else experiment.name
+        name = self.experiment_name
         return ("jaxdist", "train", name, *self.overrides, *given, *adapts)
+
+    @property
+    def experiment_name(self) -> str:
+        """Name of the experiment, or the path of its file."""
+        experiment = self.experiment
+        return experiment if isinstance(experiment, str) else experiment.name
 
     def load(self) -> Experiment:
         """Return the settings of the experiment, without overrides."""
@@ -243,7 +248,7 @@ def _begun_run(request: JobRequest, words: Sequence[str]) -> RunFolder | None:
     # What is wrong with the experiment or the words is told by who reads all of them.
     with suppress(BadInput):
         config, _ = apply_config_overrides(
-            request.load(), place, experiment=request.typed_command[2]
+            request.load(), place, experiment=request.experiment_name
         )
         folder = run_folder(config)
         return folder if folder.has_run else None
