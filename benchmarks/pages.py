@@ -227,7 +227,6 @@ README_MARKS = (
 """Between these lines of README.md stands the table of `README_ROWS`."""
 SEEDS = "0", "1", "2"
 SLOW = "100 Mbit"
-RESNET = "ResNet-50, data 8, bfloat16, 256 images a device"
 LLAMA = "Llama 1B, fsdp 16, bfloat16, 2 x 2,048 tokens a device"
 README_ROWS: tuple[Any, ...] = (
     (
@@ -237,40 +236,16 @@ README_ROWS: tuple[Any, ...] = (
         [(seed, "hand-written loop") for seed in SEEDS],
     ),
     (
-        *("overhead", "step time, ratio to the hand-written loop"),
-        *("{}", [("step", "ratio")], "1", []),
-    ),
-    (
-        *("to_accuracy", "digits to 95 %, four emulated hosts, 100 Mbit"),
-        *("{} s with PowerSGD", [(f"{SLOW}, power4", "s to 95 %")]),
-        "torch's best hook {} s; exact all-reduce {} s, torch's {} s",
-        [
-            (f"{SLOW}, {way}", "s to 95 %")
-            for way in ("torch powersgd4", "exact", "torch ddp")
-        ],
-    ),
-    (
-        *("executed", "129 plans executed on those hosts, 100 Mbit to 1 Gbit"),
-        "predicted {} % accurately on average",
-        *([("all 129 plans, mean accuracy", None)], "", []),
-    ),
-    (
         *("executed_best", "a small VGG-16 at 100 Mbit, a step"),
         *("{} ms with what `jaxdist plan` chooses", [(SLOW, "best")]),
         *("data parallelism {} ms", [(SLOW, "data parallel")]),
     ),
-    *(
-        (
-            *("targets", f"{case}, as its compilers make it"),
-            f"TPU v5p: {{}} GB, estimated MFU{at_most} {{}} %",
-            [(f"{case}; {tpu}", f) for f in ("memory", "estimated MFU")],
-            *("H100: {} GB", [(f"{case}; {gpu}", "memory")]),
-        )
-        for case, tpu, gpu, at_most in (
-            (RESNET, "tpu-v5p:2x2x2", "h100:1x8", ""),
-            # The kernel of attention counts at its peak rate.
-            (LLAMA, "tpu-v5p:2x2x4", "h100:2x8", " at most"),
-        )
+    (
+        *("targets", f"{LLAMA}, as its compilers make it"),
+        # The kernel of attention counts at its peak rate.
+        "TPU v5p: {} GB, estimated MFU at most {} %",
+        [(f"{LLAMA}; tpu-v5p:2x2x4", f) for f in ("memory", "estimated MFU")],
+        *("H100: {} GB", [(f"{LLAMA}; h100:2x8", "memory")]),
     ),
 )
 """A row a result: its file, what it is, and figures of it by case and figure."""

@@ -1,10 +1,13 @@
-"""Draws docs/drawings: a mesh, a halo exchange, a Megatron pair, a pipeline, a shuffle.
+"""Draws docs/drawings: a mesh, a halo exchange, a Megatron pair, a pipeline, a shuffle,
+and predicted beside measured steps.
 
 Each is one SVG file, legible on light and on dark paper.
 
     python docs/drawings.py
 """
 
+import math
+import re
 from html import escape
 from pathlib import Path
 
@@ -191,12 +194,83 @@ def shuffle():
     return picture(640, 190, title, parts)
 
 
+def executed_plans():
+    """Return (network, predicted, measured) of each plan of a page's table, in ms."""
+    page = (FOLDER.parent / "prediction.md").read_text(encoding="utf-8")
+    _, _, behind = page.partition("\n## Executed plans\n")
+    found = []
+    for line in behind.split("\n## ")[0].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        # The first three rates are of `digits`, the others of VGG-16.
+        for place, cell in enumerate(cells[1:7]):
+            pair = re.fullmatch(r"(\d+), (\d+)", cell)
+            if pair:
+                network = "VGG-16" if place >= 3 else "digits"
+                found.append((network, int(pair[1]), int(pair[2])))
+    return found
+
+
+def predicted():
+    """Each executed plan as a point: predicted step to the right, measured upwards."""
+    left, top, size = 64, 14, 300
+    least, most = 35, 1500
+
+    def place(time_ms):
+        return size * math.log(time_ms / least) / math.log(most / least)
+
+    parts = [box(left, top, size, size, "group")]
+    # Lines of equal ratio are parallel on two logarithmic axes.
+    for ratio, kind in ((1, "line"), (1.2, "group"), (1 / 1.2, "group")):
+        start, end = max(least, least / ratio), min(most, most / ratio)
+        ends = [(left + place(x), top + size - place(x * ratio)) for x in (start, end)]
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in ends)
+        parts.append(f'<polyline class="{kind}" points="{points}"/>')
+    for tick in (50, 100, 200, 500, 1000):
+        at = place(tick)
+        parts += [
+            text(round(left + at), top + size + 17, str(tick), "small"),
+            text(left - 20, round(top + size - at + 4), str(tick), "small"),
+        ]
+    kinds = {"digits": "c0", "VGG-16": "c1"}
+    found = executed_plans()
+    for network, said, seen in found:
+        x, y = left + place(said), top + size - place(seen)
+        parts.append(
+            f'<circle class="{kinds[network]}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
+        )
+    parts += [
+        text(left + size / 2, top + size + 36, "predicted step, ms"),
+        text(left + 12, top + 22, "measured step, ms", "left"),
+    ]
+    right = left + size + 28
+    notes = [
+        f"{len(found)} plans, executed on four",
+        "emulated hosts with links of",
+        "100 Mbit, 200 Mbit and 1 Gbit",
+    ]
+    for row, note in enumerate(notes):
+        parts.append(text(right, top + 26 + 19 * row, note, "left"))
+    for row, (network, kind) in enumerate(kinds.items()):
+        y = top + 106 + 24 * row
+        parts += [
+            f'<circle class="{kind}" cx="{right + 6}" cy="{y - 4}" r="4"/>',
+            text(right + 20, y, f"plans of {network}", "left"),
+        ]
+    near = sum(1 / 1.2 <= seen / said <= 1.2 for _, said, seen in found)
+    legend = "solid: equal", f"dashed: 20 % off; {near} plans lie between"
+    for row, note in enumerate(legend):
+        parts.append(text(right, top + 160 + 19 * row, note, "left small"))
+    title = "Predicted and measured steps of executed plans"
+    return picture(620, 362, title, parts)
+
+
 DRAWINGS = {
     "mesh.svg": mesh,
     "halo.svg": halo,
     "megatron.svg": megatron,
     "pipeline.svg": pipeline,
     "shuffle.svg": shuffle,
+    "predicted.svg": predicted,
 }
 
 

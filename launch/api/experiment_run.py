@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 from jaxdist.core.plan import Plan
 from jaxdist.core.run_record import Run
-from jaxdist.input.registry import is_text
 from jaxdist.launch.config import Experiment, RunConfig
 from jaxdist.launch.config.plan_file import plan_to_overrides
 from jaxdist.launch.distributed.environment import is_multi_process
@@ -41,11 +40,11 @@ from jaxdist.launch.training.job.task_parts import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from typing import Any
 
     import optax
 
+    from jaxdist.launch.run_folder.folder import RunFolder
     from jaxdist.launch.training.session import RunObserver, TrainingSession
     from jaxdist.train.callbacks import Callback, EvalMetrics
     from jaxdist.train.objective import Objective
@@ -132,7 +131,10 @@ def run(
                 names = asked.resolved.config.track
                 trackers = {**make_trackers(names), **own_trackers}
         if group.broadcast("finished", asked.is_finished):
-            return Run.from_json(asked.folder.summary.read_text())
+            record = Run.from_json(asked.folder.summary.read_text())
+            if group.is_primary and not quiet:
+                _print_finished(record, asked.folder)
+            return record
         job = settle(asked, group, for_training=True)
 
         # From here on jax is imported: it sees the devices that were just prepared.
@@ -156,8 +158,7 @@ def run(
         for callback in told:
             callback.on_end(record)
         if group.is_primary:
-            text = is_text(asked.resolved.config.data.name)
-            _write_report(record, folder.path, shows=shows, writes_text=text)
+            _write_report(record, folder, shows=shows)
         tracking.end(record, folder)
     return record
 
@@ -288,14 +289,25 @@ def _without_watchdog(experiment: Experiment) -> Experiment:
     return replace(experiment, run=replace(experiment.run, hang_timeout_s=0))
 
 
-def _write_report(
-    record: Run, folder: "Path", *, shows: bool, writes_text: bool
-) -> None:
+def _print_finished(record: Run, folder: "RunFolder") -> None:
+    """Say that a run which is started again was finished before."""
+    from jaxdist.launch.terminal.console import console
+    from jaxdist.launch.terminal.run_summary import finished_text, wrap_hanging
+
+    out = console()
+    text = finished_text(record, folder.path.name)
+    out.print(wrap_hanging(text, 10, out.width), crop=False)
+    out.print(f"\n  report   {folder.report}", soft_wrap=True)
+
+
+def _write_report(record: Run, folder: "RunFolder", *, shows: bool) -> None:
     """Write the report, and print the summary of the run."""
     from jaxdist.launch.report import write_report
+    from jaxdist.launch.run_folder.next_commands import suggest_commands
     from jaxdist.launch.terminal.console import console
     from jaxdist.launch.terminal.run_summary import run_summary
 
-    write_report(folder)
+    write_report(folder.path)
     if shows:
-        console().print(run_summary(record, folder, writes_text=writes_text))
+        commands = suggest_commands(record, folder)
+        console().print(run_summary(record, folder.path, commands), crop=False)

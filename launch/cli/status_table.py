@@ -7,7 +7,7 @@ from typing import Final
 
 from jaxdist.core.text.formatting import format_count, format_duration, format_percent
 from jaxdist.launch.run_folder.folder import RunFolder
-from jaxdist.launch.run_folder.lockfile import resume_command
+from jaxdist.launch.run_folder.next_commands import resume_command
 from jaxdist.launch.run_folder.status import (
     RunStatus,
     find_started_run,

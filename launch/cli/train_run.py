@@ -5,12 +5,11 @@ import re
 import sys
 from argparse import Namespace
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
 from jaxdist.core.errors import BadInput
-from jaxdist.core.text.formatting import format_count
 from jaxdist.launch.cli.parser import CommandParser, add_json_option, add_trust_option
 from jaxdist.launch.terminal.console import console, print_json
 
@@ -248,8 +247,11 @@ def _print_finished(asked: "ResolvedRequest", as_json: bool) -> None:
     """Say that a run has ended, with what came of it and what to do next."""
     from jaxdist.core.run_record import Run
     from jaxdist.launch.run_folder.folder import read_run_file
-    from jaxdist.launch.run_folder.lockfile import resume_command
-    from jaxdist.launch.terminal.run_summary import outcome_line, wrap_hanging
+    from jaxdist.launch.run_folder.next_commands import (
+        cli_resume_command,
+        is_of_program,
+    )
+    from jaxdist.launch.terminal.run_summary import finished_text, wrap_hanging
 
     folder = asked.folder
     record = read_run_file(folder.summary, Run.from_json)
@@ -257,24 +259,26 @@ def _print_finished(asked: "ResolvedRequest", as_json: bool) -> None:
         print_json(asdict(record))
         return
     out = console()
-    # The time is that of its last attempt, which was not this one.
-    came = outcome_line(replace(record, wall_s=0.0)).removeprefix("done").strip()
-    text = f"finished  run {folder.name} at step {format_count(record.steps)}: {came}"
+    text = finished_text(record, folder.name)
     out.print(wrap_hanging(text, 10, out.width), crop=False)
-    longer = f"epochs={2 * asked.resolved.config.epochs:g} --change"
     out.print(f"\n  report   {folder.report}", soft_wrap=True)
-    out.print(f"  longer   {resume_command(folder)} {longer}", soft_wrap=True)
+    if asked.stored is not None and is_of_program(asked.stored):
+        return
+    longer = f"epochs={2 * asked.resolved.config.epochs:g} --change"
+    out.print(f"  longer   {cli_resume_command(folder)} {longer}", soft_wrap=True)
     again = f"jaxdist train {asked.resolved.experiment} run.name={folder.name}-2"
     out.print(f"  another  {again}", soft_wrap=True)
 
 
 def _print_summary(run_record: "Run", folder: "RunFolder", as_json: bool) -> None:
     """Write the report, and print the summary of the run."""
-    from jaxdist.input.registry import is_text
     from jaxdist.launch.report import write_report
     from jaxdist.launch.run_folder.folder import read_jsonl
     from jaxdist.launch.run_folder.goodput import compute_goodput
-    from jaxdist.launch.run_folder.lockfile import read_config_lock, resume_command
+    from jaxdist.launch.run_folder.next_commands import (
+        cli_resume_command,
+        suggest_commands,
+    )
     from jaxdist.launch.terminal.run_summary import run_summary, wrap_hanging
 
     # Written before the summary, which names it.
@@ -283,18 +287,11 @@ def _print_summary(run_record: "Run", folder: "RunFolder", as_json: bool) -> Non
         print_json(asdict(run_record))
         # Standard output has the one object; who stopped the run reads the other.
         if run_record.status == "stopped":
-            sys.stderr.write(f"resume it with: {resume_command(folder)}\n")
+            sys.stderr.write(f"resume it with: {cli_resume_command(folder)}\n")
         return
-    again = resume_command(folder)
+    again = suggest_commands(run_record, folder)
     # Not cropped: a long path in a command leaves the line break to the terminal.
-    data = read_config_lock(folder).resolved.config.data
-    summary = run_summary(
-        run_record,
-        folder.path,
-        resume_command=again,
-        writes_text=is_text(data.name),
-    )
-    console().print(summary, crop=False)
+    console().print(run_summary(run_record, folder.path, again), crop=False)
     found = compute_goodput(read_jsonl(folder.spans).rows)
     # Of a run that was never interrupted it would say nothing new.
     if found.attempts > 1:

@@ -17,7 +17,6 @@ from jaxdist.core.text.formatting import (
     format_size,
 )
 from jaxdist.core.text.theme import SETTING_SOURCES
-from jaxdist.input.registry import is_text
 from jaxdist.launch.report import (
     goodput,
     header,
@@ -34,11 +33,10 @@ from jaxdist.launch.report.html_document import read_resource, render_template
 from jaxdist.launch.report.learning_curves import is_finite_number, training_loss
 from jaxdist.launch.report.run_record import RunData, change_texts, read_run_data
 from jaxdist.launch.run_folder.folder import JsonRow, RunFolder, run_file_errors
-from jaxdist.launch.run_folder.lockfile import resume_command
+from jaxdist.launch.run_folder.next_commands import suggest_commands
 from jaxdist.launch.terminal.run_summary import (
     phases_by_size,
     pluralize,
-    suggest_commands,
 )
 from jaxdist.pipeline.plan_schedule import plan_schedule
 
@@ -313,12 +311,7 @@ def write_report(folder: Path) -> Path:
     # Files that are no whole run cannot be resumed, only started again.
     again = [record.command] if record.command else []
     if files_of_run.has_run or run.status != "stopped":
-        again = suggest_commands(
-            run,
-            record.folder,
-            resume_command(files_of_run),
-            writes_text=is_text(str(record.value("data.name", ""))),
-        )
+        again = suggest_commands(run, files_of_run)
     # A caption is there for every section, also where the run left nothing to draw:
     # then it says why, or which command measures it, in a fold at the end.
     captions_by_section = {

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,6 @@ from jaxdist.core.validation import check_required_fields, json_text, parse_json
 from jaxdist.core.version import VERSION
 from jaxdist.launch.config import Experiment
 from jaxdist.launch.config.aliases import current_key, old_keys
-from jaxdist.launch.config.experiment import RunConfig
 from jaxdist.launch.config.resolve import ResolvedConfig, format_override
 from jaxdist.launch.config.tree import (
     flatten_config,
@@ -450,25 +448,6 @@ def check_accepted(
             f"jaxdist train {shlex.quote(experiment)} {rename} ... starts another run",
         ),
     )
-
-
-def resume_command(folder: RunFolder) -> str:
-    """Return the command that resumes a run, with what it has to be given.
-
-    >>> from pathlib import Path
-    >>> resume_command(RunFolder(Path("runs/a"))), resume_command(RunFolder(Path("/b")))
-    ('jaxdist resume a', 'jaxdist resume /b')
-    """
-    # By its name where that is enough, as `find_run` looks for it.
-    is_near = folder.path.parent == Path(RunConfig().dir)
-    name = shlex.quote(folder.name if is_near else str(folder.path))
-    # Code of a file that only the run names is imported where that is asked for.
-    try:
-        if folder.has_run:
-            read_trusted_config(folder, trust=False)
-    except BadInput:
-        return f"jaxdist resume {name} --trust"
-    return f"jaxdist resume {name}"
 
 
 def check_same_samples(old: SampleFingerprints, new: SampleFingerprints) -> None:

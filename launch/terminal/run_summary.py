@@ -1,10 +1,9 @@
 """The header and the summary of a run in a terminal."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from shlex import quote
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -254,51 +253,26 @@ class TerminalRunSummary:
             yield line
 
 
-def run_summary(
-    run: Run,
-    folder: Path,
-    commands: Sequence[str] | None = None,
-    *,
-    resume_command: str = "",
-    writes_text: bool = False,
-) -> TerminalRunSummary:
+def run_summary(run: Run, folder: Path, commands: Sequence[str]) -> TerminalRunSummary:
     """Make the block that ends a training.
 
     Args:
         run: what happened.
         folder: folder of the run.
-        commands: commands to try next, at most three; the usual ones if not given.
-        resume_command: the command that resumes it.
-        writes_text: whether it is a language model that was trained on text.
+        commands: commands to try next, of which three are shown.
     """
-    chosen = commands
-    if chosen is None:
-        chosen = suggest_commands(run, folder, resume_command, writes_text=writes_text)
-    return TerminalRunSummary(run=run, folder=folder, next_commands=tuple(chosen)[:3])
+    return TerminalRunSummary(run=run, folder=folder, next_commands=tuple(commands)[:3])
 
 
-def suggest_commands(
-    run: Run, folder: Path, resume_command: str = "", *, writes_text: bool = False
-) -> list[str]:
-    """Name what to type next: resume a run that stopped, or use what it made.
+def finished_text(run: Run, name: str) -> str:
+    """Say that a run which is started again was finished before.
 
-    Args:
-        run: what happened.
-        folder: folder of the run.
-        resume_command: the command that resumes it; empty makes one of its path.
-        writes_text: whether it is a language model that was trained on text.
+    >>> finished_text(Run(name="d", experiment="digits", status="done", steps=440), "d")
+    'finished  run d at step 440: not evaluated, no checkpoint'
     """
-    if run.status == "stopped":
-        return [resume_command or f"jaxdist resume {quote(str(folder))}"]
-    path = quote(str(folder))
-    # What people train a language model for comes before what checks it.
-    text = [f'jaxdist generate {path} --prompt "The"'] if writes_text else []
-    return [
-        *text,
-        f"jaxdist eval {path}",
-        f"jaxdist ckpt verify {path}",
-        f"jaxdist trace {path} -o trace.json",
-    ]
+    # The time is that of its last attempt, which was not this one.
+    came = outcome_line(replace(run, wall_s=0.0)).removeprefix("done").strip()
+    return f"finished  run {name} at step {format_count(run.steps)}: {came}"
 
 
 def outcome_line(run: Run) -> str:

@@ -329,8 +329,10 @@ def test_the_command_of_a_program_s_run_is_the_program(tmp_path):
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        said.append(done.stdout.splitlines()[-1])
-    assert said[0] == said[1], "the same command reads what it trained"
+        said.append(done.stdout)
+    assert "jaxdist eval discs --trust" in said[0], "the run alone names the network"
+    assert "finished  run discs at step 140: test accuracy" in said[1]
+    assert said[0].splitlines()[-1] == said[1].splitlines()[-1]
     folder = tmp_path / "runs" / "discs"
     lock = json.loads((folder / "config.lock.json").read_text())
     assert lock["command"] == ["python", *typed]

@@ -28,6 +28,9 @@ from jaxdist.launch.run_folder.lockfile import (
     check_accepted,
     check_resume,
     read_config_lock,
+)
+from jaxdist.launch.run_folder.next_commands import (
+    cli_resume_command,
     resume_command,
 )
 from jaxdist.launch.run_folder.status import read_status_record
@@ -226,7 +229,7 @@ def resolve_request(
         # an old one.
         own = ("plan.", "optim.accumulate") if options.adapts else ()
         asked = [change for change in changes if not change.key.startswith(own)]
-        again = resume_command(folder)
+        again = cli_resume_command(folder)
         check_accepted(asked, folder.name, again, experiment=resolved.experiment)
     return ResolvedRequest(
         request=request,

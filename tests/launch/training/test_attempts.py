@@ -20,8 +20,8 @@ from jaxdist.launch.run_folder.lockfile import (
     ConfigLock,
     lock_to_json,
     read_config_lock,
-    resume_command,
 )
+from jaxdist.launch.run_folder.next_commands import resume_command
 
 pytestmark = pytest.mark.timeout(300)
 STORED = (
