@@ -273,7 +273,8 @@ def _program_command() -> tuple[str, ...]:
     starts its run again is the program.
     """
     _, *words = sys.orig_argv
-    if words in ([], ["-"]) or "ipykernel" in sys.modules:
+    typed = not words or words[0] in ("-", "-c")
+    if typed or "ipykernel" in sys.modules:
         return ("jaxdist.run",)
     return ("python", *words)
 

@@ -341,6 +341,15 @@ def test_the_command_of_a_program_s_run_is_the_program(tmp_path):
     assert "jaxdist train" not in report
 
 
+def test_another_program_s_network_under_the_name_of_a_run_is_refused_as_that(tmp_path):
+    """Nothing that the files of the run name is imported: there is nothing to trust."""
+    jaxdist.run(experiment(tmp_path, epochs=1), quiet=True)
+    network = jaxdist.ModelConfig(name=jaxdist.object_reference(nnx.Linear))
+    with pytest.raises(BadInput, match=r"another model\.name") as found:
+        jaxdist.run(experiment(tmp_path, model=network), quiet=True)
+    assert "run.name=points-2" in str(found.value)
+
+
 def test_a_plan_is_chosen_for_machines_that_are_not_here(tmp_path):
     one = experiment(tmp_path)
     plan = jaxdist.plan_for(one, cluster="abci", devices=8)

@@ -190,7 +190,9 @@ def resolve_request(
             )
         known = start.data.name, start.model.name
         if isinstance(request.experiment, Experiment):
-            # A program says all of its settings each time.
+            # A program says all of its settings each time, so that nothing which the
+            # run's files name is imported: another network is refused as that.
+            known = before.data.name, before.model.name
             resolved = resolve_config(request.experiment)
         else:
             remarks = _outdated_values(request.experiment, start, words, lock)
