@@ -178,12 +178,12 @@ def inspect_network(network: nnx.Module) -> NetworkStructure:
         blocks = {name: paths.get(id(block), "") for name, block in made.chain()}
         if not all(blocks.values()):
             blocks, note = {}, NO_MODULES_NOTE
-    params = _arrays(network, nnx.Param, modules)
+    params, statistics = _arrays(network, modules)
     counts, sizes, states = Counter[str](), Counter[str](), Counter[str]()
     for path, x in params:
         counts[path] += int(x.size)
         sizes[path] += int(x.size) * x.dtype.itemsize
-    for path, x in _arrays(network, nnx.BatchStat, modules):
+    for path, x in statistics:
         states[path] += int(x.size) * x.dtype.itemsize
     # The largest array of a path comes last, and stays.
     shapes = {p: x.shape for p, x in sorted(params, key=lambda each: each[1].size)}
@@ -205,13 +205,17 @@ def inspect_network(network: nnx.Module) -> NetworkStructure:
 
 
 def _arrays(
-    network: nnx.Module, kind: type, modules: Mapping[str, Any]
-) -> list[tuple[str, Any]]:
-    """List the arrays of a kind, each with the path of the module that holds it."""
-    found = []
-    for path, variable in nnx.to_flat_state(nnx.state(network, kind)):
-        # The innermost module on the way to the variable holds it.
-        words = [".".join(map(str, path[:n])) for n in range(len(path), -1, -1)]
-        holder = next((word for word in words if word in modules), "")
-        found += [(holder, leaf) for leaf in jax.tree.leaves(variable)]
-    return found
+    network: nnx.Module, modules: Mapping[str, Any]
+) -> list[list[tuple[str, Any]]]:
+    """List parameters and statistics, each with the path of the module it is of."""
+    *states, _ = nnx.split_state(nnx.state(network), nnx.Param, nnx.BatchStat, ...)
+    lists = []
+    for state in states:
+        found = list[tuple[str, Any]]()
+        for path, variable in nnx.to_flat_state(state):
+            # The innermost module on the way to the variable holds it.
+            words = [".".join(map(str, path[:n])) for n in range(len(path), -1, -1)]
+            holder = next((word for word in words if word in modules), "")
+            found += [(holder, leaf) for leaf in jax.tree.leaves(variable)]
+        lists.append(found)
+    return lists

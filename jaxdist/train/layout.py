@@ -194,7 +194,10 @@ class Layout:
         # sharded; with zero = 3 both are, and so are frozen parameters. Statistics are
         # small, and whole.
         is_split = self.gathers_params
-        held = [P(*x.spec(include_fsdp=is_split)) for x in self.param_shardings]
+        moments = [P(*leaf.spec()) for leaf in self.param_shardings]
+        held = moments
+        if not is_split:
+            held = [P(*x.spec(include_fsdp=False)) for x in self.param_shardings]
         running = [P(*leaf.spec()) for leaf in self.state_layout.stat_shardings]
         # One order for parameters, and for what an optimizer has of each.
         trees = jax.tree.structure(state.params), jax.tree.structure(state.stats)
@@ -211,6 +214,7 @@ class Layout:
                 _moment_spec,
                 state.opt,
                 jax.tree.unflatten(trees[0], self.param_shardings),
+                jax.tree.unflatten(trees[0], moments),
                 # Counts of steps and the like are on all devices.
                 transform_non_params=lambda _: P(),
                 is_leaf=is_masked,
@@ -411,13 +415,13 @@ class Layout:
         return {key: P(axes, *dims(key, len(x.shape))) for key, x in batch.items()}
 
 
-def _moment_spec(moment: Any, leaf: LeafSharding) -> Any:
+def _moment_spec(moment: Any, leaf: LeafSharding, spec: P) -> Any:
     """Return how an array of an optimizer lies that is one of a parameter's."""
     # A part of an optimizer has no state of leaves that are not its own.
     if is_masked(moment):
         return moment
-    if len(moment.shape) != len(leaf.shape):
-        return P(*leaf.spec())
+    if moment.shape == leaf.shape or len(moment.shape) != len(leaf.shape):
+        return spec
     # Factored moments have one row in place of a dim.
     pairs = zip(leaf.spec(), moment.shape, leaf.shape, strict=True)
     return P(*(axis if rows == whole else None for axis, rows, whole in pairs))

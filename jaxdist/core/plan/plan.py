@@ -1,8 +1,10 @@
 """A plan: how the training of a network is split over devices, as plain data."""
 
 import fnmatch
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Final, Literal
 
 from jaxdist.core.axes import AXES, BATCH_AXES, POSITION_AXES, SPATIAL_AXES, MeshShape
@@ -309,10 +311,20 @@ class Plan:
         if not (self.offload or self.remat_saves):
             return None
         # First: what waits on the host is kept as well.
-        if any(fnmatch.fnmatchcase(path, each) for each in self.offload):
+        host, device = self._memory_patterns
+        if host.match(path):
             return "offload"
-        saved = any(fnmatch.fnmatchcase(path, each) for each in self.remat_saves)
-        return "save" if saved else None
+        return "save" if device.match(path) else None
+
+    @cached_property
+    def _memory_patterns(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
+        """What matches the paths of layers that wait on the host, and on the device."""
+        host, device = (
+            # Without patterns nothing matches: no text has something behind its end.
+            re.compile("|".join(map(fnmatch.translate, patterns)) or r"\Z.")
+            for patterns in (self.offload, self.remat_saves)
+        )
+        return host, device
 
     def attention_platform(self, platform: str) -> str:
         """Return whose kernel attention has: written out is that of a CPU.

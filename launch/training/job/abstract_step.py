@@ -251,18 +251,22 @@ def state_bytes(layout: Layout) -> dict[str, int]:
     found = dict.fromkeys((*fields.values(), FROZEN_TERM), 0)
     stats = layout.state_layout.stat_shardings
     frozen = {i for i, leaf in enumerate(stats) if not leaf.has_gradient}
+    # Few arrays lie in a way of their own.
+    parts = dict[Any, int]()
     for name, term in fields.items():
         leaves = jax.tree.leaves(getattr(state, name))
         of = jax.tree.leaves(getattr(specs, name))
         for i, (leaf, spec) in enumerate(zip(leaves, of, strict=True)):
-            # An entry of a spec is None, the name of an axis, or a tuple of names.
-            axes = [
-                axis
-                for entry in spec
-                for axis in ((entry,) if isinstance(entry, str) else entry or ())
-            ]
+            if spec not in parts:
+                # An entry of a spec is None, the name of an axis, or a tuple of names.
+                axes = [
+                    axis
+                    for entry in spec
+                    for axis in ((entry,) if isinstance(entry, str) else entry or ())
+                ]
+                parts[spec] = layout.plan.mesh.size(*axes)
             own = FROZEN_TERM if name == "stats" and i in frozen else term
-            found[own] += _array_bytes(leaf) // layout.plan.mesh.size(*axes)
+            found[own] += _array_bytes(leaf) // parts[spec]
     return {term: size for term, size in found.items() if size}
 
 
